@@ -10,6 +10,9 @@ import { escapeGlob } from '../../script/walk.js';
 import { invalidCall } from '../lock.errors.js';
 import { randomId } from '../../core/random-id.js';
 
+/** Of every lockId. The name under which a call waits begins with its lockId. */
+export const LOCK_ID_LENGTH = 22;
+
 /** What the Redis keys of a lock are for. */
 export type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
 export type LockKeys = Readonly<Record<KeyName, string>>;

@@ -20,13 +20,12 @@ import {
   readScript,
   releaseByIdScript,
 } from './lock.by-id.scripts.js';
-import { isOfRecord, type LockLayout, mayBeHashed } from './lock.layout.js';
+import { isOfRecord, LOCK_ID_LENGTH, type LockLayout, mayBeHashed } from './lock.layout.js';
 import { ASIDE, PLAIN_FROM } from './lock.queue.fragments.js';
 import type { ExtendReply, ReleaseCode } from './lock.replies.js';
 
 type Signal = AbortSignal | undefined;
 
-const LOCK_ID_LENGTH = 22;
 const PROCESS_LENGTH = 16;
 const MOST_WAITERS = 1_000;
 

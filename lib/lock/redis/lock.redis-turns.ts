@@ -2,7 +2,7 @@ import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { ProcessChannel } from '../../script/process-channel.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
-import type { LockKeys, LockLayout } from './lock.layout.js';
+import { LOCK_ID_LENGTH, type LockKeys, type LockLayout } from './lock.layout.js';
 import type { AcquireReply, HandedOver } from './lock.replies.js';
 import { handOnScript } from './hand-on.scripts.js';
 import { CLAIM_MS, KEEPING_LOOK_MS } from '../lock.times.js';
@@ -24,7 +24,6 @@ const GRID_MS = 50;
 
 /** Stands behind the name of a process in the queues while no message can reach it. */
 const UNHEARD = '-';
-const LOCK_ID_LENGTH = 22;
 
 /** A queue lives for this time without an attempt, or for two pauses of its most patient waiter. */
 const POLLS_PER_QUEUE = 2;
